@@ -13,7 +13,8 @@ class Dry:
 
     ``peak`` and ``capacity``: bytes of memory allocated at most, by any rank, and available on a GPU (0: unknown).
     ``fullest``: the rank that allocated the most. ``step_ns``: the virtual time of the last optimizer step; 0 if the
-    program took fewer than two steps.
+    program took fewer than two steps. ``computed_ns``: by running rank, how long its kernels ran in all, without
+    collectives; empty if only one runs.
     """
 
     ranks: int
@@ -23,6 +24,7 @@ class Dry:
     step_ns: int
     running: tuple[int, ...] = (0,)
     fullest: int = 0
+    computed_ns: tuple[int, ...] = ()
 
     def sentences(self) -> tuple[str, ...]:
         """Return sentences for a person, without full stops."""
@@ -38,4 +40,12 @@ class Dry:
         ]
         if self.step_ns:
             parts.append(f"An optimizer step takes {self.step_ns / 1e9:.3f} s of virtual time (the last one)")
+        if len(set(self.computed_ns)) > 1:
+            most, least = (self.computed_ns.index(pick(self.computed_ns)) for pick in (max, min))
+            longest = self.computed_ns[most]
+            times = longest / max(1, self.computed_ns[least])
+            parts.append(
+                f"In the whole run rank {self.running[most]} computes the longest, {longest / 1e9:.3f} s, "
+                f"{times:.2f} times as long as rank {self.running[least]}"
+            )
         return tuple(parts)

@@ -17,6 +17,7 @@ from streamrace.repro.commands import flags
 from streamrace.repro.commands.programs import ProgramOptions
 from streamrace.repro.sessions import check_run, child, folders, launcher_rank, staging, varied
 from streamrace.repro.sessions.child import ProgramEnd
+from streamrace.repro.sessions.dry_metrics import TOGETHER
 from streamrace.repro.sessions.folders import ON_GPU
 from streamrace.repro.sessions.witness_runs import WitnessRequest
 
@@ -172,6 +173,7 @@ def check(argument: str | None, options: CheckOptions) -> None:
     dry = launch.dry
     request = options.request(launch, dry.ranks if dry else me.world if me else options.ranks or 1)
     request |= {"vary": True} if options.vary else {}
+    request |= {TOGETHER: launch.ranks} if dry and launch.ranks else {}
     request |= {ON_GPU: True} if options.on_gpu else {}
     beside = launch.program.folder
     began = me.began if me else datetime.now()

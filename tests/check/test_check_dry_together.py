@@ -83,6 +83,7 @@ def test_a_pipeline_runs_as_one_rank_of_each_stage(check: Any) -> None:
         assert (dry["ranks"], dry["nodes"], dry["running"], dry["fullest"]) == (8, 2, [0, 2, 4, 6], 6)
         took[micro_batches] = dry["step_ns"]
     assert "A dry run as ranks 0, 2, 4 and 6 of 8 on 2 nodes" in done.told
+    assert "rank 6 computes the longest" in done.told and " times as long as rank 0" in done.told
     assert ", by rank 6" in done.told and done.findings["checked"]["seen"].endswith(" of 4 ranks")
     each = (took[8] - took[4]) / 4
     # The last stage has two layers, the other three one, and the first one computes no gradient of its input.
