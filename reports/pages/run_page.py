@@ -118,7 +118,8 @@ def _checked(run: Run) -> dict[str, Any] | None:
         {"sentence": wording.capital(wait.sentence), "races": [race(pair, run.sources) for pair in wait.races]}
         for wait in basis.held
     ]
-    return {**vars(basis), "held": held, "wrong": basis.wrong, "others": basis.others, "scope": basis.scope}
+    scope = [*(basis.dry.sentences() if basis.dry else ()), *basis.scope]
+    return {**vars(basis), "held": held, "wrong": basis.wrong, "others": basis.others, "scope": scope}
 
 
 def _side(word: str, side: Side, sources: Mapping[str, Source]) -> dict[str, Any]:

@@ -43,13 +43,13 @@ _kept: set[Work] = set()
 _unclaimed: dict[tuple[int, ...], dist.Store] = {}  # groups without a collective so far
 
 
-def meet(store: dist.Store, me: int, ranks: Sequence[int], *, patience_s: float = 0.0) -> None:
+def meet(store: dist.Store, me: int, ranks: Sequence[int], *, on_demand: bool = False) -> None:
     """Connect this process's collectives with those of the group's other ranks.
 
-    ``patience_s``: see :attr:`streamrace.device.ranks.exchange.PipeExchange.patience_s`.
+    ``on_demand``: see :mod:`streamrace.device.ranks.exchange`.
     """
     if not _exchange:
-        _exchange.append(PipeExchange(me, patience_s))
+        _exchange.append(PipeExchange(me, on_demand=on_demand))
         work.use_exchange(_exchange[0], rank=me)
     _exchange[0].link(store, ranks)
     _unclaimed[tuple(ranks)] = store

@@ -42,7 +42,7 @@ READS = """
 
 
 def test_a_job_that_no_host_could_hold_is_judged(check: Any) -> None:
-    done = check("--dry", "--nodes", "4", "--gpus", "4", check.script(LARGE))
+    done = check("--report", "--dry", "--nodes", "4", "--gpus", "4", check.script(LARGE))
     assert done.status == 0, done.err
     assert done.out.startswith("step 0:   ?\n")
     dry = done.findings["checked"]["dry"]
@@ -57,6 +57,8 @@ def test_a_job_that_no_host_could_hold_is_judged(check: Any) -> None:
     ):
         assert words in done.told
     assert done.findings["scenario"]["ranks"] == 16
+    page = (check.folder / "runs" / "it" / "report" / "index.html").read_text()
+    assert "A dry run as rank 0 of 16 on 4 nodes" in page and "An optimizer step takes " in page
 
 
 def test_a_race_is_found_dry_with_both_lines(check: Any, capsys: pytest.CaptureFixture[str]) -> None:

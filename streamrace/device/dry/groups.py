@@ -32,9 +32,6 @@ from streamrace.device.nccl import ProcessGroupNCCL, _gloo, connected
 from streamrace.device.refusals import refusal
 from streamrace.device.sanitizer import unseen
 
-_PATIENCE_S = 0.2
-"""Many stages wait for one most of the time, and nearly never for a promise, which would wake all of them."""
-
 
 class _Part(NamedTuple):
     """This rank's part of a collective among ranks that run together."""
@@ -55,7 +52,7 @@ class MirroredProcessGroup(ProcessGroupNCCL):
         self._running = tuple(rank for rank in self._ranks if rank in running)
         if len(self._running) > 1:
             to_others = dist.PrefixStore("simgpu", store)
-            collectives.meet(to_others, self._ranks[me], self._running, patience_s=_PATIENCE_S)
+            collectives.meet(to_others, self._ranks[me], self._running, on_demand=True)
             connected(store, self._ranks[me], self._running)
         alone = _gloo(dist.HashStore(), 0, 1, self.options)  # holds the group's name
         if len(self._running) < 2:

@@ -17,6 +17,10 @@ have received an arrival that its sender did not count, so that sender would hav
 "Algorithms for distributed termination detection"). Promises are not counted: they end no wait for arrivals. So each
 rank goes as far as it can, and where it stands does not depend on the machine's timing. If some rank never waits, those
 that cannot go on get their error after :data:`_PATIENCE_S`.
+
+A promise wakes all other ranks, and what it changes lets them promise more, by little steps. ``on_demand``, with many
+ranks of which most wait for one, a rank sends its promises only to those that ask for one: as their wait may end by it,
+or as another rank asks them.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ from streamrace.trace import wording
 from streamrace.trace.calls import AgreedCall, differences
 
 _RECORD = struct.Struct("<iiqqH")  # the last field is the number of bytes that follow
-_PROMISE, _DIFFERS, _CLAIM = -1, -2, -3
+_PROMISE, _DIFFERS, _CLAIM, _ASK = -1, -2, -3, -4
 _PAIR = struct.Struct("<iii")  # of a claim: another rank, the arrivals sent to it, and received (_GONE: it has ended)
 _GONE = -1
 _AT_ONCE, _LONGEST = 1 << 16, 4000
@@ -61,8 +65,8 @@ _Claim = dict[int, tuple[int, int]]  # by rank: the arrivals sent to it, and rec
 class PipeExchange:
     """Exchanges arrivals and promises over pipes. See :class:`streamrace.device.work.Exchange`."""
 
-    def __init__(self, rank: int, patience_s: float = 0.0) -> None:
-        self.rank = rank
+    def __init__(self, rank: int, *, on_demand: bool = False) -> None:
+        self.rank, self._on_demand = rank, on_demand
         self._reader, self._own = os.pipe()  # the own write end keeps the pipe open when other ranks end
         os.set_blocking(self._reader, False)
         self._path = f"/proc/{os.getpid()}/fd/{self._reader}"
@@ -70,6 +74,9 @@ class PipeExchange:
         self._ready = select.poll()
         self._ready.register(self._reader, select.POLLIN)
         self._promised = 0
+        self._bounded = self._asked = False  # a promise of others may end this rank's wait; it has asked for one
+        self._asking: set[int] = set()  # ranks that have asked for a promise
+        self._told: Counter[int] = Counter()  # what each of them was promised
         self._taken = False  # True: messages were read while sending, and receive() has not returned since
         self._half = b""  # the beginning of a record whose rest was not read yet
         self._open: dict[_Key, tuple[tuple[int, ...], AgreedCall, str]] = {}  # collectives that lack some arrivals
@@ -82,8 +89,6 @@ class PipeExchange:
         self._sent: Counter[int] = Counter()  # arrivals, by rank
         self._got: Counter[int] = Counter()
         self._claims: dict[int, _Claim] = {}  # by rank
-        self.patience_s = patience_s
-        """Seconds for which a rank waits for messages, at least, before it promises anything."""
         self.problem = ""
         """Reason why no collective can go on; empty if they can."""
         self.follows = False
@@ -128,15 +133,26 @@ class PipeExchange:
             self._settle((group, number))
 
     def promise(self, floor: int) -> None:
+        self._bounded = True
         if floor > self._promised:
             self._promised = floor
-            self._send(list(self._writers), _PROMISE, 0, floor)
+            if floor >= NEVER or not self._on_demand:
+                self._send(list(self._writers), _PROMISE, 0, floor)
+        self._answer()
+
+    def _answer(self) -> None:
+        """Send the last promise to the ranks that have asked for one, and have not got it yet."""
+        for rank in [rank for rank in self._asking if self._told[rank] < self._promised < NEVER]:
+            self._asking.discard(rank)
+            self._told[rank] = self._promised
+            self._send([rank], _PROMISE, 0, self._promised)
 
     def stand(self) -> None:
         """Claim to all ranks that this one waits until others arrive.
 
         No claim is made while a thread of the program's own is at work, which may go on.
         """
+        self._bounded = False
         if _others_work():
             return
         claim = {rank: (self._sent[rank], _GONE if rank in self._ended else self._got[rank]) for rank in self._writers}
@@ -148,8 +164,9 @@ class PipeExchange:
         self._look_for_standstill()
 
     def receive(self, timeout: float | None) -> bool:
-        if timeout and self.patience_s > timeout > 0.0:
-            timeout = self.patience_s
+        if timeout is None and self._on_demand and (self._bounded or self._asking) and not self._asked:
+            self._asked = True
+            self._send(list(self._writers), _ASK, 0, 0)
         while not self._take() and not self._taken and not self.problem:
             if timeout == 0.0:
                 return False
@@ -199,7 +216,11 @@ class PipeExchange:
             elif group == _CLAIM:
                 self._claims[sender] = {rank: (sent, got) for rank, sent, got in _PAIR.iter_unpack(payload)}
                 self._look_for_standstill()
+            elif group == _ASK:
+                self._asking.add(sender)
+                self._answer()
             elif group == _PROMISE:
+                self._asked = False
                 promised(sender, value)
                 if value >= NEVER:
                     self._ended.add(sender)
