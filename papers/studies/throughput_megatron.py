@@ -6,8 +6,8 @@ here is fitted to a step time: these rules and ``throughput.toml`` were written 
 * Megatron-core stands for NeMo, Megatron-DeepSpeed, nanotron and InternEvo, in each one's form of its own.
 * One piece of the model on each stage, or the row's number of them, interleaved; one forward, one backward pass.
 * A model whose layers do not fill the stages evenly has its embedding and its loss counted as a layer each.
-* Micro-batches: as many as stages are run, and one more, or twice as many if pieces are interleaved. The rest take as
-  long as the last ones.
+* Micro-batches: two, and as many as stages, are run; as many and twice as many if pieces are interleaved. Each further
+  one takes as long, and no memory: at most as many as stages are under way at once.
 * Recomputation that is not stated is none, and that of core attention is none where attention is one kernel, as that
   keeps no scores.
 """
@@ -114,8 +114,11 @@ def predicted(row: Row, folder: Path, machine: ChangedMachine = AS_STATED) -> Fi
     ``folder`` is removed afterwards. Raises :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
     stages, micro_batches = int(row.pp), accumulation_of(row)
-    more = stages + (1 if pd.isna(row.vpp) or row.vpp == 1 else stages)  # interleaved, Megatron takes whole rounds
-    counts = (stages, more) if micro_batches > more else (micro_batches, micro_batches)
+    counts = (2, max(3, stages))
+    if training_of(row, 1).chunks > 1:  # then Megatron takes whole rounds of as many as there are stages
+        counts = (stages, 2 * stages)
+    if micro_batches <= max(counts):
+        counts = (micro_batches, micro_batches)
     found: dict[tuple[int, int], Figures] = {}
     for count in sorted(set(counts)):
         found[0, count] = _run(row, count, folder, machine)

@@ -156,7 +156,7 @@ def test_a_row_is_predicted_again_as_in_the_file(results: pd.DataFrame, tmp_path
         assert list(found[column]) == pytest.approx(list(kept[column]), rel=1e-9)
 
 
-def test_one_more_micro_batch_than_stages_extends_a_step(tmp_path: Path) -> None:
+def test_few_micro_batches_extend_a_step(tmp_path: Path) -> None:
     rows = throughput.chosen(["nanotron"], MODEL_PARALLEL)
     row = next(rows[(rows.pp == 2) & (rows.grad_accum == 8) & (rows.hidden == 2048)].itertuples())
     whole = throughput_megatron._run(row, 8, tmp_path / "whole", AS_STATED)
