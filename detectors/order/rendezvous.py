@@ -20,17 +20,12 @@ traced rank's start to its own end of that collective, which are on one stream i
 other ranks that begins and ends with the traced rank becomes a path of its own: whatever a peer can know about its
 threads, the rank itself knows, for any groups and roots. It does not hold for a send and a receive, which are different
 places of the program: a path through them may be lost. Less order is known then, so a false race may be reported; none
-is missed.
-
-Several ranks of such a run may have been traced, one for each part of the program (``Begin.info["running"]``). Those
-wait for each other. Each other rank maps to the traced one that does the same, and an edge between two of them to the
-edge between those two, if these meet in the same collective: always within one part, and between two parts where the
-traced ranks are members of one group, as those of a pipeline are.
+is missed. Ranks of which each runs another part of the program may all have traces (``Begin.info["running"]``): they
+wait for each other, so messages between them order, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from streamrace.detectors.order.clocks import Snapshot, Vector, join
@@ -122,11 +117,8 @@ class OpenCollectives:
         if self.groups.setdefault(group, ranks) != ranks:
             raise TraceError(f"group {group} has ranks {self.groups[group]} in one trace and {ranks} in another")
 
-    def mirror(self, rank: int, running: Iterable[int] = ()) -> None:
-        """Let ``rank`` stand for others, which have no traces: it waits for none of them (see module docstring).
-
-        ``running``: the ranks that have traces, for which it waits.
-        """
+    def mirror(self, rank: int, running: tuple[int, ...] = ()) -> None:
+        """Let ``rank`` stand for others, which have no traces: it waits for ``running`` alone (see the module)."""
         self._mirrored[rank] = frozenset({rank, *running})
 
     def arrive(self, rank: int, arrival: Arrival) -> OpenCollective:
@@ -138,19 +130,16 @@ class OpenCollectives:
                 f"rank {rank}, op {record.op} ({record.kernel}): group {record.group} has ranks {members}, "
                 f"which do not fit rank {rank} and root {record.root}"
             )
-        running = self._mirrored.get(rank)
-        if running is not None and running.intersection(members) == {rank}:
-            single = OpenCollective(frozenset({rank}))
-            single.arrive(rank, arrival)
-            return single
         expected, key = frozenset(members), (record.group, record.number, -1)
+        if rank in self._mirrored:
+            expected &= self._mirrored[rank]
+            if len(expected) == 1:
+                single = OpenCollective(expected)
+                single.arrive(rank, arrival)
+                return single
         if is_point_to_point(record):
-            # Only two members take part, and the record does not name the receiver: the source need
-            # not wait for it, and the receiver waits for the source alone.
             key = (record.group, record.number, record.root)
-            expected = frozenset({record.root, rank})
-        if running is not None:
-            expected &= running
+            expected &= {record.root, rank}  # the record names no receiver, for which the source need not wait
         collective = self._open.get(key)
         if collective is None:
             collective = self._open[key] = OpenCollective(expected)

@@ -46,7 +46,7 @@ def live(
         ):
             _held: Any = program(rank, world)
 
-    processes.run(world, target)
+    processes.run(range(world), target)
     return Recording.load(folder)
 
 

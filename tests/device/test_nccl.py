@@ -381,7 +381,7 @@ def test_ctrl_c_reaches_the_ranks(tmp_path: Path) -> None:
         except KeyboardInterrupt:
             (tmp_path / f"rank{rank}").write_text("interrupted")
 
-    processes.run(2, interrupted)
+    processes.run(range(2), interrupted)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
         ("rank0", "rank1"), "interrupted"
     )

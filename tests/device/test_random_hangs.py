@@ -122,7 +122,7 @@ def plays(job: Job, folder: Path) -> list[Hang | MayHang]:
         tracer.close(done=done)
         writer.close()
 
-    processes.run(world, target)
+    processes.run(range(world), target)
     detector = Hangs()
     for rank, records in records_of(folder).items():
         detector.feed(rank, records)

@@ -50,7 +50,7 @@ def together(
         tracer.close()
         writer.close()
 
-    processes.run(world, target)
+    processes.run(range(world), target)
     return [pickle.loads((folder / f"result{rank}").read_bytes()) for rank in range(world)]
 
 
