@@ -18,7 +18,7 @@ from streamrace.detectors.missing_waits import Where, missing_waits
 from streamrace.detectors.order.races import plain
 from streamrace.detectors.witness import Witness
 from streamrace.reports.data import finding_kinds as kinds
-from streamrace.reports.data.dry_program import Dry
+from streamrace.reports.data.dry_program import Dry, DryTogether
 from streamrace.reports.data.limits import KeptLimits
 from streamrace.reports.data.schema import (
     JsonFile,
@@ -186,7 +186,7 @@ class Basis(JsonPart):
     unexamined: int
     unexercised: list[str]
     unseen: list[str] = []
-    dry: Dry | None = None
+    dry: DryTogether | Dry | None = None
     answers: list[JudgedAnswer] = []
     uninitialised: list[kinds.KeptUninitialised] = []
     kernels: list[kinds.KeptKernelDefect] = []

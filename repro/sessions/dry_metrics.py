@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from streamrace.metrics import MemoryMetrics
-from streamrace.reports.data.dry_program import Dry
+from streamrace.reports.data.dry_program import Dry, DryTogether
 from streamrace.trace.records import Launch, TraceRecord
 
 TOGETHER = "dry_together"  # in a request: as how many ranks the program runs dry together
@@ -40,5 +40,7 @@ class DryMetrics:
         step = ends[-1] - ends[-2] if len(ends) > 1 else 0
         peaks = {rank: memory.result().peak for rank, memory in sorted(self._memory.items())} or {0: 0}
         fullest = max(peaks, key=lambda rank: peaks[rank])
-        computed = tuple(self._computed[rank] for rank in peaks) if self._together else ()
-        return Dry(self._ranks, self._nodes, peaks[fullest], capacity, step, tuple(peaks), fullest, computed)
+        if not self._together:
+            return Dry(self._ranks, self._nodes, peaks[fullest], capacity, step)
+        computed = tuple(self._computed[rank] for rank in peaks)
+        return DryTogether(self._ranks, self._nodes, peaks[fullest], capacity, step, tuple(peaks), fullest, computed)
