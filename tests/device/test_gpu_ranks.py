@@ -102,7 +102,7 @@ def test_a_rank_that_raises_is_named_with_its_traceback(tmp_path: Path) -> None:
         (("--ranks", "none"), "--ranks needs a number, not 'none'"),
         (("--dry", "--world", "64"), "--world and --per-node are gone: say --nodes and --gpus (of each node)"),
         (("--nodes", "2"), "--nodes, --hardware and --network are a dry run's: add --dry, or say --ranks"),
-        (("--dry", "--ranks", "2"), "a dry run is one process: say --nodes and --gpus"),
+        (("--dry", "--ranks", "2"), "--ranks 2 of 1 are not equally far apart"),
         (("--dry", "--hardware", "z80"), "there is no hardware profile 'z80'"),
     ],
 )
