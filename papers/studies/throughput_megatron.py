@@ -101,11 +101,12 @@ def _padded(vocab: int, tensor: int) -> int:
 
 def parameters_of(row: Row) -> int:
     """Return the number of parameters of the row's model, without biases and norms."""
-    sizes = training_of(row, 1).sizes
+    training = training_of(row, 1)
+    sizes = training.sizes
     kv = sizes.hidden // sizes.heads * sizes.kv_heads
-    products = 3 if training_of(row, 1).activation == "swiglu" else 2
+    products = 3 if training.activation == "swiglu" else 2
     block = sizes.hidden * (2 * sizes.hidden + 2 * kv + products * sizes.ffn)
-    return sizes.layers * block + (1 if training_of(row, 1).tied else 2) * sizes.vocab * sizes.hidden
+    return sizes.layers * block + (1 if training.tied else 2) * sizes.vocab * sizes.hidden
 
 
 def predicted(row: Row, folder: Path, machine: ChangedMachine = AS_STATED) -> Figures:
