@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -38,14 +37,16 @@ def throughput(sources: str, model_parallel: bool, workers: int | None, name: st
     began = time.perf_counter()
     console = Terminal()
     file = MODEL_PARALLEL if model_parallel else FILE
-    if model_parallel and find_spec("megatron") is None:
-        raise click.UsageError("--model-parallel needs Megatron-core: pip install megatron-core")
     known = list(study.chosen(file=file).source_id.unique())
     rows = study.chosen(among("--sources", sources, known) if sources else known, file)
     folder = folders.marked(
         runs / name, "throughput.txt", lambda file: file.write_text(f"{sources}\n", encoding="utf-8"),
         overwrite=overwrite,
     )  # fmt: skip
+    if model_parallel:
+        from papers.programs import megatron
+
+        megatron.make_importable(lambda sentence: console.print(sentence, highlight=False))
     with doing(console, "importing DeepSpeed"):
         rehearsal.preload()
     with counting(console) as progress:

@@ -2,11 +2,15 @@
 
 Megatron-core is used as it is without TransformerEngine and Apex, which need CUDA, with torch's kernels in their place:
 fused Adam, norms of lists of tensors, attention, and a softmax of one kernel for Megatron's.
+
+The release is not of the environment: Megatron-FSDP takes its parts from any Megatron-core that it can import.
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -17,10 +21,21 @@ from torch.nn import functional
 
 from papers.programs.decoder import DecoderSizes
 from streamrace.device.device import Device
+from streamrace.device.packages import places_of
+
+RELEASE = "megatron-core==0.16.1"
 
 Recomputed = Literal["none", "full", "core attention"]
 Overlap = Literal["none", "gradients", "all"]
 Activation = Literal["gelu", "swiglu", "squared relu"]
+
+
+def make_importable(tell: Callable[[str], None] = lambda _: None) -> None:
+    """Let this process and its forks import Megatron-core, which is first installed into the cache of releases.
+
+    ``tell`` gets a sentence when it is. Raises :class:`streamrace.device.packages.names.PackageError`.
+    """
+    sys.path[:0] = [str(place) for place in places_of([RELEASE], tell=tell) if str(place) not in sys.path]
 
 
 class MegatronTraining(NamedTuple):

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from papers.commands.throughput import throughput as command
 from papers.programs.decoder import DecoderSizes
-from papers.programs.megatron import MegatronTraining, stages
+from papers.programs.megatron import MegatronTraining, make_importable, stages
 from papers.programs.ring_run import rehearsed
 from papers.studies import throughput, throughput_megatron
 from papers.studies.throughput_machines import AS_STATED, profile_of
@@ -30,6 +30,7 @@ SIZES = DecoderSizes(8, 4096, 32, 32, 16384, 32768, 4096, gpt=False)
 
 def run(training: MegatronTraining, replicas: int, folder: Path) -> dict[int, dict[str, int]]:
     """Run it dry on H100 in nodes of eight, as one rank of each stage; return what each tells."""
+    make_importable()
     ranks = training.tensor * training.pipeline * replicas
     timing = HardwareTiming(load_profile("h100"), tuple(rank // 8 for rank in range(ranks)))
     each = range(0, ranks, ranks // training.pipeline)
@@ -89,6 +90,7 @@ def test_layers_that_do_not_fill_the_stages_evenly() -> None:
     assert (found[0][0], found[-1][-1], sum(stage.count("decoder") for stage in found)) == ("embedding", "loss", 78)
 
 
+@pytest.mark.release
 def test_a_pipeline_takes_as_many_passes_as_there_are_micro_batches_and_other_stages(tmp_path: Path) -> None:
     """1F1B (arXiv 2104.04473, section 2.2): the bubble is p - 1 of m + p - 1 passes; interleaved, a part of that."""
     took = {}
@@ -104,6 +106,7 @@ def test_a_pipeline_takes_as_many_passes_as_there_are_micro_batches_and_other_st
     assert took[2, 4] < took[1, 4]
 
 
+@pytest.mark.release
 def test_each_kind_of_parallelism_makes_its_collectives(tmp_path: Path) -> None:
     """Tensor parallelism of 2, pipelines of 2 and 4 replicas that share the optimizer's state, on 16 ranks."""
     training = MegatronTraining(SIZES._replace(layers=4), 1, 4, 2, 2, 2, sharded=4, overlap="all")
@@ -118,6 +121,7 @@ def test_each_kind_of_parallelism_makes_its_collectives(tmp_path: Path) -> None:
     assert ("all_gather", 4) not in collectives(tmp_path / "plain", 0)
 
 
+@pytest.mark.release
 def test_memory_of_recomputation_and_of_a_shared_state(tmp_path: Path) -> None:
     sizes = SIZES._replace(layers=4)
     many, one = (MegatronTraining(sizes, batch, 2, 2, 2, 1) for batch in (8, 1))  # with 8 activations decide
@@ -138,6 +142,7 @@ def test_memory_of_recomputation_and_of_a_shared_state(tmp_path: Path) -> None:
     assert states < most["one"] - most["shared"] < 1.1 * states
 
 
+@pytest.mark.release
 def test_the_command_predicts_a_source(tmp_path: Path) -> None:
     options = ["--model-parallel", "--sources", "megatron-ci", "--workers", "1", "--runs", str(tmp_path)]
     told = CliRunner().invoke(command, options)
@@ -149,7 +154,9 @@ def test_the_command_predicts_a_source(tmp_path: Path) -> None:
     assert list(found.peak_gib / found.mem_gib) == pytest.approx([1.01, 0.95], abs=0.02)
 
 
+@pytest.mark.release
 def test_few_micro_batches_extend_a_step(tmp_path: Path) -> None:
+    make_importable()
     rows = throughput.chosen(["nanotron"], MODEL_PARALLEL)
     row = next(rows[(rows.pp == 2) & (rows.grad_accum == 8) & (rows.hidden == 2048)].itertuples())
     whole = throughput_megatron._run(row, 8, tmp_path / "whole", AS_STATED)

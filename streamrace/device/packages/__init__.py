@@ -22,10 +22,10 @@ def folder_of_releases() -> Path:
     return cache() / "releases" / f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def environment_of(
+def places_of(
     packages: Sequence[str], folder: Path | None = None, *, tell: Callable[[str], None] = lambda _: None
-) -> dict[str, str]:
-    """Return the environment variables of a process that imports ``packages`` (``NAME==VERSION``) before all others.
+) -> list[Path]:
+    """Return the folders of ``packages`` (``NAME==VERSION``), and of what they need, that the environment lacks.
 
     Missing releases are first installed below ``folder`` (:func:`folder_of_releases`); ``tell`` gets a sentence for
     each slow step, and for packages installed in addition. Several processes may call this at once. Raise
@@ -33,8 +33,17 @@ def environment_of(
     """
     from streamrace.device.packages import names, requirements
 
-    releases = names.several(packages)
-    places = [str(place) for place in requirements.places(releases, folder or folder_of_releases(), tell)]
+    return requirements.places(names.several(packages), folder or folder_of_releases(), tell)
+
+
+def environment_of(
+    packages: Sequence[str], folder: Path | None = None, *, tell: Callable[[str], None] = lambda _: None
+) -> dict[str, str]:
+    """Return the environment variables of a process that imports ``packages`` before all others; see :func:`places_of`.
+
+    Raise :class:`streamrace.device.packages.names.PackageError`.
+    """
+    places = [str(place) for place in places_of(packages, folder, tell=tell)]
     if not places:
         return {**os.environ}
     behind = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part not in places]
