@@ -117,8 +117,14 @@ def test_a_product_of_half_numbers_may_have_a_wide_result() -> None:
     expected = a.float() @ b.float()
     assert torch.equal(torch.mm(a.cuda(), b.cuda(), out_dtype=torch.float32).cpu(), expected)
     out = torch.empty(8, 8, device="cuda")
-    torch.mm(a.cuda(), b.cuda(), out_dtype=torch.float32, out=out)
-    assert torch.equal(out.cpu(), expected)
+    left, right = a.cuda(), b.cuda()
+    with story() as told:
+        torch.mm(left, right, out_dtype=torch.float32, out=out)
+        torch.addmm(out, left, right, out_dtype=torch.float32, out=out)  # as gradients are added up
+        torch.cuda.synchronize()
+    assert [launch.kernel for launch in told.launches] == ["aten::mm", "aten::addmm"]
+    assert [[hi - lo for _, lo, hi, _ in launch.reads] for launch in told.launches] == [[128, 128], [256, 128, 128]]
+    assert torch.equal(out.cpu(), torch.addmm(expected, a.float(), b.float()))
     with pytest.raises(RuntimeError, match="out_dtype must be"):
         torch.mm(a.cuda(), b.cuda(), out_dtype=torch.float64)
 

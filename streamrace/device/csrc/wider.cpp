@@ -135,7 +135,8 @@ void nansum(const c10::OperatorHandle& handle, Stack* stack) {
   c10::Dispatcher::singleton().findSchemaOrThrow("aten::sum", overload).callBoxed(stack);
 }
 
-// Products of 16-bit numbers with 32-bit results: only CUDA has them.
+// Products of 16-bit numbers with 32-bit results: only CUDA has them. The launch is one, and has the narrow numbers.
+// On the CPU, too, a program may call them here.
 void product(const c10::OperatorHandle& handle, Stack* stack) {
   const auto& schema = handle.schema();
   auto first = stack->end() - static_cast<int64_t>(schema.arguments().size());
@@ -151,11 +152,14 @@ void product(const c10::OperatorHandle& handle, Stack* stack) {
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("nansum", torch::CppFunction::makeFromBoxedFunction<&nansum>());
   m.impl("nansum.out", torch::CppFunction::makeFromBoxedFunction<&nansum>());
+}
+
 #if STREAMRACE_TORCH_SINCE(8)
+TORCH_LIBRARY_IMPL(aten, CPU, m) {
   for (const char* name : {"mm.dtype", "mm.dtype_out", "bmm.dtype", "bmm.dtype_out", "addmm.dtype", "addmm.dtype_out", "baddbmm.dtype", "baddbmm.dtype_out"})
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&product>());
-#endif
 }
+#endif
 
 }  // namespace
 }  // namespace simgpu
