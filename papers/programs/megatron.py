@@ -1,7 +1,8 @@
 """Trains a decoder by Megatron-core: tensor, sequence, pipeline and data parallelism, all of it Megatron's own code.
 
 Megatron-core is used as it is without TransformerEngine and Apex, which need CUDA, with torch's kernels in their place:
-fused Adam, norms of lists of tensors, attention, and a softmax of one kernel for Megatron's.
+fused Adam, norms of lists of tensors, products that add to gradients, attention, and a softmax of one kernel for
+Megatron's.
 
 The release is not of the environment: Megatron-FSDP takes its parts from any Megatron-core that it can import.
 """
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -45,8 +47,10 @@ class MegatronTraining(NamedTuple):
     embedding's weights. ``rms``: norms of Llama's kind. ``tensor``, ``pipeline``: sizes of groups; ``chunks``: of the
     model on each stage, which are interleaved if there are several. ``sequence_parallel``: also norms are split in each
     tensor-parallel group. ``sharded``: the ranks that share one optimizer's state, 1: none. ``overlap``: what runs
-    beside computation, the reduction of gradients, or also gathering weights. ``fp32_gradients``: gradients are reduced
-    in fp32. ``flash``: attention is one fused kernel; else ``dropout`` is that of its probabilities.
+    beside computation, the reduction of gradients, or also gathering weights; messages of interleaved pieces do with
+    ``overlap_messages``. ``fp32_gradients``: gradients are added up and reduced in fp32; ``fused_gradients``: by the
+    products that compute them. ``flash``: attention is one fused kernel; else ``dropout`` is that of its probabilities.
+    ``by_cost``: stages have layers as in :func:`stages_by_cost`, else as in :func:`stages`.
     """
 
     sizes: DecoderSizes
@@ -59,13 +63,16 @@ class MegatronTraining(NamedTuple):
     sequence_parallel: bool = True
     sharded: int = 1
     overlap: Overlap = "none"
+    overlap_messages: bool = True
     fp32_gradients: bool = True
+    fused_gradients: bool = False
     flash: bool = True
     dropout: float = 0.0
     activation: Activation = "gelu"
     rms: bool = False
     tied: bool = True
     recomputed: Recomputed = "none"
+    by_cost: bool = False
 
     def run(self, device: Device) -> dict[str, int]:
         """Train; return the bytes that the allocator reserved and had allocated at most."""
@@ -73,7 +80,7 @@ class MegatronTraining(NamedTuple):
         from megatron.core.pipeline_parallel import get_forward_backward_func
         from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-        _use_kernels_of_lists()
+        _use_torchs_kernels()
         replicas = torch.distributed.get_world_size() // (self.tensor * self.pipeline)
         parallel_state.initialize_model_parallel(
             self.tensor,
@@ -217,10 +224,13 @@ class MegatronTraining(NamedTuple):
             pipeline_model_parallel_size=self.pipeline,
             virtual_pipeline_model_parallel_size=self.chunks if self.chunks > 1 else None,
             sequence_parallel=self.sequence_parallel and self.tensor > 1,
-            overlap_p2p_comm=self.chunks > 1,
-            batch_p2p_comm=self.chunks == 1,
+            overlap_p2p_comm=self.chunks > 1 and self.overlap_messages,
+            batch_p2p_comm=self.chunks == 1 or not self.overlap_messages,
+            gradient_accumulation_fusion=self.fused_gradients,
             deallocate_pipeline_outputs=True,
-            pipeline_model_parallel_layout=stages(sizes.layers, self.pipeline, self.chunks),
+            pipeline_model_parallel_layout=stages_by_cost(sizes, self.pipeline)
+            if self.by_cost
+            else stages(sizes.layers, self.pipeline, self.chunks),
             **recomputed,
         )
 
@@ -236,6 +246,24 @@ def stages(layers: int, pipeline: int, chunks: int) -> list[list[str]] | None:
     each, more = divmod(len(pieces), pipeline)
     ends = [stage * each + min(stage, more) for stage in range(pipeline + 1)]
     return [pieces[begin:end] for begin, end in itertools.pairwise(ends)]
+
+
+def stages_by_cost(sizes: DecoderSizes, pipeline: int) -> list[list[str]]:
+    """Return what each stage has in nanotron: all up to the piece with which it exceeds its part of the costs.
+
+    The cost is the number of weights in products: ``build_model`` (``src/nanotron/models/base.py``) and
+    ``get_block_compute_costs`` (``models/llama.py``), which counts keys and values as if they had all heads.
+    """
+    layer = 4 * sizes.hidden**2 + 3 * sizes.ffn * sizes.hidden
+    pieces = [("embedding", 0), *[("decoder", layer)] * sizes.layers, ("loss", sizes.vocab * sizes.hidden)]
+    whole, done = sum(cost for _, cost in pieces), 0
+    found: list[list[str]] = [[]]
+    for piece, cost in pieces:
+        found[-1].append(piece)
+        done += cost
+        if done * pipeline > whole * len(found):
+            found.append([])
+    return found
 
 
 def _squared(x: Tensor) -> Tensor:
@@ -278,13 +306,21 @@ class _Norm:
         return made
 
 
-def _use_kernels_of_lists() -> None:
-    """Give Megatron torch's kernels of lists of tensors instead of Apex's, of which it has slow ones of its own."""
+def _use_torchs_kernels() -> None:
+    """Give Megatron torch's kernels instead of Apex's, without which it has slow ones of its own, or none."""
     from megatron.core import optimizer
     from megatron.core.optimizer import clip_grads
+    from megatron.core.tensor_parallel import layers
 
+    fused = SimpleNamespace(wgrad_gemm_accum_fp32=_add_product, wgrad_gemm_accum_fp16=_add_product)
+    vars(layers).update(fused_weight_gradient_mlp_cuda=fused, _grad_accum_fusion_available=True)
     vars(clip_grads).update(l2_norm_impl=_norm, multi_tensor_scale_impl=_scale)
     vars(optimizer).update(Adam=partial(torch.optim.AdamW, fused=True))
+
+
+def _add_product(x: Tensor, gradient: Tensor, total: Tensor) -> None:
+    gradient, x = gradient.flatten(0, -2), x.flatten(0, -2)
+    torch.addmm(total, gradient.t(), x, out_dtype=total.dtype, out=total)
 
 
 def _norm(_: int, __: Tensor, lists: list[list[Tensor]], ___: bool) -> tuple[Tensor, None]:

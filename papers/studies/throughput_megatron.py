@@ -5,7 +5,8 @@ here is fitted to a step time: these rules and ``throughput.toml`` were written 
 
 * Megatron-core stands for NeMo, Megatron-DeepSpeed, nanotron and InternEvo, in each one's form of its own.
 * One piece of the model on each stage, or the row's number of them, interleaved; one forward, one backward pass.
-* A model whose layers do not fill the stages evenly has its embedding and its loss counted as a layer each.
+* A model whose layers do not fill the stages evenly has its embedding and its loss counted as a layer each; of
+  nanotron, stages have layers by their costs.
 * Micro-batches: two, and as many as stages, are run; as many and twice as many if pieces are interleaved. Each further
   one takes as long, and no memory: at most as many as stages are under way at once.
 * Recomputation that is not stated is none, and that of core attention is none where attention is one kernel, as that
@@ -85,13 +86,16 @@ def training_of(row: Row, accumulation: int) -> MegatronTraining:
         sequence_parallel=way.get("sequence_parallel", True),
         sharded=sharded,
         overlap=way["overlap"],
+        overlap_messages=way.get("overlap_messages", True),
         fp32_gradients=way.get("fp32_gradients", True),
+        fused_gradients=way.get("fused_gradients", False),
         flash=way.get("flash", True),
         dropout=way.get("dropout", 0.0),
         activation=way["activation"],
         rms=way.get("rms", False),
         tied=way.get("tied", ffn < way.get("tied_below", 0)),
         recomputed="full" if row.recompute == "full" else "none",
+        by_cost=way.get("by_cost", False) and row.pp > 1,
     )  # fmt: skip
 
 
