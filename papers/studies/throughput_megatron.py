@@ -114,7 +114,7 @@ def parameters_of(row: Row) -> int:
 
 
 def predicted(row: Row, folder: Path, machine: ChangedMachine = AS_STATED) -> Figures:
-    """Return seconds of a step and its parts, and the memory at most in GiB, each of the stage where it is the most.
+    """Return seconds of a step and its parts on the stage that computes the longest, and the most memory, in GiB.
 
     ``folder`` is removed afterwards. Raises :class:`streamrace.device.ranks.cluster.RankFailed`.
     """
@@ -124,19 +124,24 @@ def predicted(row: Row, folder: Path, machine: ChangedMachine = AS_STATED) -> Fi
         counts = (stages, 2 * stages)
     if micro_batches <= max(counts):
         counts = (micro_batches, micro_batches)
-    found: dict[tuple[int, int], Figures] = {}
+    found: dict[tuple[int, int], list[Figures]] = {}
     for count in sorted(set(counts)):
         found[0, count] = _run(row, count, folder, machine)
         shutil.rmtree(folder)
+
+    def of(stage: int, figure: str, count: int) -> float:
+        return Line((0, 0), counts, {key: each[stage][figure] for key, each in found.items()}).at(0, count)
+
+    most = found[0, max(counts)]
+    busiest = max(range(stages), key=lambda stage: most[stage]["compute_s"])
     return {
-        figure: Line((0, 0), counts, {key: one[figure] for key, one in found.items()}).at(
-            0, min(micro_batches, max(counts)) if figure.endswith("_gib") else micro_batches
-        )
-        for figure in next(iter(found.values()))
+        figure: max(each[figure] for each in most) if figure.endswith("_gib") else of(busiest, figure, micro_batches)
+        for figure in most[busiest]
     }
 
 
-def _run(row: Row, accumulation: int, folder: Path, machine: ChangedMachine) -> Figures:
+def _run(row: Row, accumulation: int, folder: Path, machine: ChangedMachine) -> list[Figures]:
+    """Return the figures of each stage."""
     profile = profile_of(row, machine.network)
     world, stages = int(row.gpus), int(row.pp)
     timing = HardwareTiming(
@@ -146,16 +151,19 @@ def _run(row: Row, accumulation: int, folder: Path, machine: ChangedMachine) -> 
     )
     ranks = range(0, world, world // stages)
     told = rehearsed(timing, folder, training_of(row, accumulation).run, info={}, ranks=ranks)
-    steps = []
+    figures = []
     for rank in ranks:
         busy = BusyMetrics()
         with closing(TraceReader(file_of(folder / "trace", rank))) as reader:
             busy.feed(list(reader.read()))
-        steps.append(busy.result().steps[-1])
-    busiest = max(steps, key=lambda step: step.compute)
-    parts = {"compute_s": busiest.compute, "exposed_s": busiest.exposed, "idle_s": busiest.other + busiest.idle}
-    memory = {
-        f"{name}_gib": max(one[what] for one in told.values()) / 2**30
-        for name, what in (("peak", "allocated"), ("reserved", "reserved"))
-    }
-    return {"ours_s": busiest.time / 1e9, **{name: took / 1e9 for name, took in parts.items()}, **memory}
+        step = busy.result().steps[-1]
+        parts = {"compute_s": step.compute, "exposed_s": step.exposed, "idle_s": step.other + step.idle}
+        memory = {"peak": told[rank]["allocated"], "reserved": told[rank]["reserved"]}
+        figures.append(
+            {
+                "ours_s": step.time / 1e9,
+                **{name: took / 1e9 for name, took in parts.items()},
+                **{f"{name}_gib": nbytes / 2**30 for name, nbytes in memory.items()},
+            }
+        )
+    return figures

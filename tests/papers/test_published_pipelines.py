@@ -172,5 +172,8 @@ def test_few_micro_batches_extend_a_step(tmp_path: Path) -> None:
     rows = throughput.chosen(["nanotron"], MODEL_PARALLEL)
     row = next(rows[(rows.pp == 2) & (rows.grad_accum == 8) & (rows.hidden == 2048)].itertuples())
     whole = throughput_megatron._run(row, 8, tmp_path / "whole", AS_STATED)
+    busiest = max(whole, key=lambda stage: stage["compute_s"])
     extended = throughput_megatron.predicted(row, tmp_path / "extended")
-    assert extended == pytest.approx(whole, rel=1e-6)
+    for figure, value in extended.items():
+        most = max(stage[figure] for stage in whole) if figure.endswith("_gib") else busiest[figure]
+        assert value == pytest.approx(most, rel=1e-6)
