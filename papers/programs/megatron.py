@@ -135,6 +135,7 @@ class MegatronTraining(NamedTuple):
             grad_reduce_in_fp32=self.fp32_gradients,
             overlap_grad_reduce=self.overlap != "none",
             overlap_param_gather=self.overlap == "all" and sharded,
+            align_param_gather=self.overlap == "all" and sharded and self.chunks > 1,
             use_distributed_optimizer=sharded,
             num_distributed_optimizer_instances=parallel_state.get_data_parallel_world_size() // self.sharded
             if sharded
@@ -157,8 +158,8 @@ class MegatronTraining(NamedTuple):
                 )
             half = Float16Module(config, gpt.cuda())
             models.append(DistributedDataParallel(config, data_parallel, half, disable_bucketing=chunk > 0))
-        one_or_all = [model.no_sync for model in models] if len(models) > 1 else models[0].no_sync
-        vars(config).update(no_sync_func=one_or_all, finalize_model_grads_func=finalize_model_grads)
+        self._synchronise(config, models, data_parallel)
+        vars(config).update(finalize_model_grads_func=finalize_model_grads)
         optimizer = get_megatron_optimizer(
             OptimizerConfig(
                 lr=1e-4,
@@ -171,6 +172,19 @@ class MegatronTraining(NamedTuple):
         )
         vars(config).update(grad_scale_func=optimizer.scale_loss)
         return models, optimizer
+
+    def _synchronise(self, config: Any, models: list[Any], data_parallel: Any) -> None:
+        """Tell the schedule when to reduce gradients and gather weights, as Megatron's ``training.py`` does."""
+
+        def each(name: str) -> Any:
+            found = [getattr(model, name) for model in models]
+            return found if len(found) > 1 else found[0]
+
+        vars(config).update(no_sync_func=each("no_sync"))
+        if data_parallel.overlap_grad_reduce:
+            vars(config).update(grad_sync_func=each("start_grad_sync"))
+        if data_parallel.align_param_gather:
+            vars(config).update(param_sync_func=each("start_param_sync"))
 
     def _blocks(self, config: Any, chunk: int | None) -> Any:
         from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
