@@ -7,8 +7,8 @@ here is fitted to a step time: these rules and ``throughput.toml`` were written 
 * One piece of the model on each stage, or the row's number of them, interleaved; one forward, one backward pass.
 * A model whose layers do not fill the stages evenly has its embedding and its loss counted as a layer each; of
   nanotron, stages have layers by their costs.
-* Micro-batches: two, and as many as stages, are run; as many and twice as many if pieces are interleaved. Each further
-  one takes as long, and no memory: at most as many as stages are under way at once.
+* Micro-batches: two, and as many as stages, are run; as many and twice as many if pieces are interleaved, or stages have
+  more or less to do. Each further one takes as long, and no memory: at most as many as stages are under way at once.
 * Recomputation that is not stated is none, and that of core attention is none where attention is one kernel, as that
   keeps no scores.
 """
@@ -120,7 +120,10 @@ def predicted(row: Row, folder: Path, machine: ChangedMachine = AS_STATED) -> Fi
     """
     stages, micro_batches = int(row.pp), accumulation_of(row)
     counts = (2, max(3, stages))
-    if training_of(row, 1).chunks > 1:  # then Megatron takes whole rounds of as many as there are stages
+    training = training_of(row, 1)
+    # Megatron takes whole rounds of as many pieces as there are stages. Of unequal stages the first have their forward
+    # passes behind them while the pipeline fills, so fewer micro-batches than stages take less time each.
+    if training.chunks > 1 or training.by_cost or training.sizes.layers % stages:
         counts = (stages, 2 * stages)
     if micro_batches <= max(counts):
         counts = (micro_batches, micro_batches)
