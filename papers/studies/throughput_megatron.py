@@ -7,8 +7,8 @@ here is fitted to a step time: these rules and ``throughput.toml`` were written 
 * One piece of the model on each stage, or the row's number of them, interleaved; one forward, one backward pass.
 * A model whose layers do not fill the stages evenly has its embedding and its loss counted as a layer each; of
   nanotron, stages have layers by their costs.
-* Micro-batches: two, and as many as stages, are run; as many and twice as many if pieces are interleaved, or stages have
-  more or less to do. Each further one takes as long, and no memory: at most as many as stages are under way at once.
+* Micro-batches: two, and as many as stages, are run; as many and twice as many if pieces are interleaved or stages are
+  unequal. Each further one takes as long, and no memory: at most as many as stages are under way at once.
 * Recomputation that is not stated is none, and that of core attention is none where attention is one kernel, as that
   keeps no scores.
 """
