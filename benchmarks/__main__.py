@@ -114,6 +114,7 @@ ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "many": Row("dry", "measure_many"),
     "sweep": Row("dry", "measure_sweep"),
     "published": Row("published"),
+    "pipelines": Row("published", "measure_pipelines"),
     "page": Row("page"),
     "rings": Row("rings"),
     "sharding": Row("sharding"),

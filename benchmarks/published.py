@@ -1,6 +1,7 @@
 """Measures the errors of dry runs against published steps on A100 and H100, with those that other simulators publish.
 
-The row runs ``python -m papers throughput`` whole: 123 steps, in some half an hour on two cores.
+The row ``published`` runs ``python -m papers throughput`` whole: 123 steps, in some half an hour on two cores. The row
+``pipelines`` runs it with ``--model-parallel``: 87 steps, in about an hour.
 """
 
 from __future__ import annotations
@@ -24,18 +25,40 @@ _OTHERS = {
     "Proteus, in the mean (arXiv 2306.02267)": 3.0,
     "vTrain, on one node (arXiv 2312.12391)": 8.4,
 }
-_RUN = "papers throughput --name bench-published --overwrite"
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
     """Run the study into ``runs/bench-published``; return its figures. Raises RuntimeError where it fails."""
     say("published: 123 steps (half an hour)")
-    done = subprocess.run(
-        [sys.executable, "-m", *_RUN.split()], env=shell(), capture_output=True, text=True, check=False
-    )
+    return figures(_run("bench-published"))
+
+
+def measure_pipelines(say: Callable[[str], None]) -> list[Figure]:
+    """Run the study of tensor and pipeline parallelism into ``runs/bench-pipelines``; otherwise as :func:`measure`."""
+    say("pipelines: 87 steps (an hour)")
+    return pipeline_figures(_run("bench-pipelines", "--model-parallel"))
+
+
+def _run(name: str, *options: str) -> pd.DataFrame:
+    words = ["papers", "throughput", "--name", name, "--overwrite", *options]
+    done = subprocess.run([sys.executable, "-m", *words], env=shell(), capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"'python -m {_RUN}' ended with {done.returncode}:\n{done.stderr}")
-    return figures(pd.read_csv(Path("runs/bench-published/throughput.csv")))
+        raise RuntimeError(f"'python -m {' '.join(words)}' ended with {done.returncode}:\n{done.stderr}")
+    return pd.read_csv(Path("runs", name, "throughput.csv"))
+
+
+def pipeline_figures(steps: pd.DataFrame) -> list[Figure]:
+    """Return the figures of the table with tensor and pipeline parallelism, for which no limits were set."""
+    size = 100 * steps.error.abs()
+    allocated = steps[steps.source_id == "megatron-ci"]  # the source that tells what torch allocates
+    memory = 100 * (allocated.peak_gib / allocated.mem_gib - 1)
+    note = f"from facts alone; {len(steps)} steps of {steps.source_id.nunique()} sources"
+    told = f"{len(allocated)} steps: {memory.min():+.1f} to {memory.max():+.1f} %; allocated, as its source reports"
+    return [
+        Figure("pipelines", "tensor and pipeline parallelism: mean error", float(size.mean()), "%", None, note),
+        Figure("pipelines", "... median error", float(size.median()), "%"),
+        Figure("pipelines", "... peak of memory: worst error", float(memory.abs().max()), "%", None, told),
+    ]
 
 
 def figures(steps: pd.DataFrame) -> list[Figure]:

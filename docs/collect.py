@@ -99,6 +99,11 @@ STUDIES = {
         {"throughput.csv": "published-steps.csv", "throughput.png": "published-steps.png"},
         "papers",
     ),
+    "pipelines": Study(
+        "throughput --model-parallel --overwrite",
+        {"throughput.csv": "published-model-parallel.csv", "throughput.png": "published-model-parallel.png"},
+        "papers",
+    ),
     # What the reviewers ask for, part by part: each can be run again by itself.
     "validation": Study(
         "reviewers --parts validation --overwrite",

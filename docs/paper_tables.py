@@ -63,6 +63,24 @@ def memory(frame: pd.DataFrame) -> list[Cells]:
     ]
 
 
+def memory_by_source(frame: pd.DataFrame) -> list[Cells]:
+    """Memory, ours allocated and reserved, beside what rows report: by source, medians and ranges of the error."""
+    rows = []
+    for source, found in frame[frame.mem_gib.notna()].groupby("source_id", sort=False):
+        allocated, reserved = found.peak_gib / found.mem_gib - 1, found.reserved_gib / found.mem_gib - 1
+        rows.append(
+            {
+                "source": str(source),
+                "rows": f"{len(found)}",
+                "ours allocated: median": f"{allocated.median():+.1%}",
+                "from, to": f"{allocated.min():+.0%}, {allocated.max():+.0%}",
+                "ours reserved: median": f"{reserved.median():+.1%}",
+                "from, to ": f"{reserved.min():+.0%}, {reserved.max():+.0%}",
+            }
+        )
+    return rows
+
+
 def published(frame: pd.DataFrame) -> list[Cells]:
     """Errors of published steps on A100 and H100: of all rows, and by what they have in common."""
     return [
@@ -173,6 +191,26 @@ PAPERS: dict[str, Table] = {
         },
     ),
     "published-memory": Table("published-steps.csv", memory),
+    "published-model-parallel-errors": Table("published-model-parallel.csv", published),
+    "published-model-parallel-rows": Table(
+        "published-model-parallel.csv",
+        {
+            "source": lambda row: row.source_id,
+            "model": name_of,
+            "GPUs": lambda row: f"{row.gpus} x {row.gpu}",
+            "tensor x pipeline": lambda row: f"{row.tp:.0f} x {row.pp:.0f}",
+            "pieces of a stage": form("vpp", ".0f", "1"),
+            "tokens": form("seq", "d"),
+            "micro-batch": lambda row: f"{row.micro_batch} x {row.accumulation}",
+            "recomputed": form("recompute", "", "not stated"),
+            "measured, s": form("theirs_s", ".3g"),
+            "ours, s": form("ours_s", ".3g"),
+            "error": off("error"),
+            "with one figure": off("calibrated_error"),
+            "would be explained by": _cause,
+        },
+    ),
+    "published-model-parallel-memory": Table("published-model-parallel.csv", memory_by_source),
     "paper-unknowns": Table(
         "paper-unknowns.csv",
         {

@@ -8,11 +8,14 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from benchmarks import published
+from docs import tables
 from papers.commands.throughput import throughput as command
 from papers.programs.decoder import DecoderSizes
 from papers.programs.megatron import MegatronTraining, make_importable, stages, stages_by_cost
 from papers.programs.ring_run import rehearsed
 from papers.studies import throughput, throughput_megatron
+from papers.studies.throughput_errors import calibrated, errors, explained
 from papers.studies.throughput_machines import AS_STATED, profile_of
 from papers.studies.throughput_rows import (
     LARGEST_MODEL_PARALLEL,
@@ -25,7 +28,13 @@ from streamrace.metrics import BusyMetrics
 from streamrace.trace.files import TraceReader, file_of
 from streamrace.trace.records import Collective, Group
 
+RESULTS = tables.DATA / "published-model-parallel.csv"
 SIZES = DecoderSizes(8, 4096, 32, 32, 16384, 32768, 4096, gpt=False)
+
+
+@pytest.fixture(scope="module")
+def results() -> pd.DataFrame:
+    return pd.read_csv(RESULTS)
 
 
 def run(training: MegatronTraining, replicas: int, folder: Path) -> dict[int, dict[str, int]]:
@@ -155,25 +164,47 @@ def test_memory_of_recomputation_and_of_a_shared_state(tmp_path: Path) -> None:
 
 
 @pytest.mark.release
-def test_the_command_predicts_a_source(tmp_path: Path) -> None:
+def test_rows_are_predicted_again_as_in_the_file(results: pd.DataFrame, tmp_path: Path) -> None:
     options = ["--model-parallel", "--sources", "megatron-ci", "--workers", "1", "--runs", str(tmp_path)]
     told = CliRunner().invoke(command, options)
     assert told.exit_code == 0, told.output
     found = pd.read_csv(tmp_path / "throughput" / "throughput.csv")
-    assert list(found.program) == ["Megatron-core"] * 2 and list(found.theirs_s) == [1.15091, 1.11491]
-    assert (found.compute_s + found.exposed_s + found.idle_s).to_numpy() == pytest.approx(found.ours_s.to_numpy())
-    assert list(found.error) == pytest.approx([-0.07, -0.13], abs=0.01)
-    assert list(found.peak_gib / found.mem_gib) == pytest.approx([1.01, 0.95], abs=0.02)
+    kept = results[results.source_id == "megatron-ci"]
+    for column in ("ours_s", "peak_gib", "reserved_gib"):
+        assert list(found[column]) == pytest.approx(list(kept[column]), rel=1e-9)
 
 
 @pytest.mark.release
-def test_few_micro_batches_extend_a_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stages", [2, 4], ids=["two stages", "four unequal stages"])
+def test_few_micro_batches_extend_a_step(stages: int, tmp_path: Path) -> None:
     make_importable()
     rows = throughput.chosen(["nanotron"], MODEL_PARALLEL)
-    row = next(rows[(rows.pp == 2) & (rows.grad_accum == 8) & (rows.hidden == 2048)].itertuples())
-    whole = throughput_megatron._run(row, 8, tmp_path / "whole", AS_STATED)
+    row = next(rows[(rows.pp == stages) & (rows.tp == 1)].itertuples())
+    count = 4 * stages
+    row = row._replace(global_batch=count * row.micro_batch * throughput_megatron.replicas_of(row))
+    whole = throughput_megatron._run(row, count, tmp_path / "whole", AS_STATED)
     busiest = max(whole, key=lambda stage: stage["compute_s"])
     extended = throughput_megatron.predicted(row, tmp_path / "extended")
     for figure, value in extended.items():
         most = max(stage[figure] for stage in whole) if figure.endswith("_gib") else busiest[figure]
         assert value == pytest.approx(most, rel=1e-6)
+
+
+def test_the_file_has_each_chosen_row_with_its_own_time(results: pd.DataFrame) -> None:
+    chosen = throughput.chosen(file=MODEL_PARALLEL).reset_index(drop=True)
+    assert list(results.table) == list(chosen.table)
+    assert list(results.theirs_s) == list(chosen.step_time_s)
+    parts = results[["compute_s", "exposed_s", "idle_s"]]
+    assert (parts >= 0).all(axis=None)
+    assert results.ours_s.to_numpy() == pytest.approx(parts.sum(axis=1).to_numpy())
+    again = calibrated(explained(results))
+    assert again.calibrated_error.to_numpy() == pytest.approx(results.calibrated_error.to_numpy())
+
+
+def test_the_page_and_the_bench_have_the_files_errors(results: pd.DataFrame) -> None:
+    whole = errors(results).iloc[0]
+    told = tables.render("published-model-parallel-errors")
+    assert f"{whole['mean']:.1%}" in told and f"{whole['median']:.1%}" in told
+    mean, median, memory = published.pipeline_figures(results)
+    assert (mean.value, median.value) == pytest.approx((100 * whole["mean"], 100 * whole["median"]))
+    assert memory.value < 10
