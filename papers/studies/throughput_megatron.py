@@ -1,7 +1,8 @@
 """Predicts the step time and memory of a row of ``throughput_model_parallel.csv``, by a dry run of Megatron-core.
 
 One rank of each pipeline stage runs (:class:`streamrace.device.dry.Together`). As in :mod:`.throughput_jobs`, nothing
-here is fitted to a step time: these rules and ``throughput.toml`` were written before any row was predicted.
+here is fitted to a step time. These rules and ``throughput.toml`` were written before any row was predicted, and four
+of them changed afterwards, for what the sources' own code says: ``docs/results/throughput.md`` lists them.
 
 * Megatron-core stands for NeMo, Megatron-DeepSpeed, nanotron and InternEvo, in each one's form of its own.
 * One piece of the model on each stage, or the row's number of them, interleaved; one forward, one backward pass.
